@@ -35,9 +35,9 @@ codes! {
     UserNotFound 11 "UserNotFound"
     UnsupportedFormat 12 "UnsupportedFormat"
     TypeMismatch 14 "TypeMismatch"
-    CollectionIsEmpty 26 "CollectionIsEmpty"
     RoleNotFound 31 "RoleNotFound"
     InvalidRoleModification 49 "InvalidRoleModification"
+    CollectionIsEmpty 162 "CollectionIsEmpty"
     IdlFailedToParse 40414 "IDLFailedToParse"
     IdlUnknownField 40415 "IDLUnknownField"
 }

@@ -11,6 +11,7 @@ mod key_file;
 mod member;
 mod name;
 mod privilege;
+mod resolved_user;
 mod resource;
 mod restriction;
 mod role;
@@ -23,6 +24,7 @@ pub use key_file::{KeyFileError, MAX_KEY_CHARS, MAX_KEYS, MIN_KEY_CHARS, MemberK
 pub use member::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 pub use name::{ADMIN_DATABASE, EXTERNAL_DATABASE, RoleName, UserName};
 pub use privilege::{Privilege, Privileges};
+pub use resolved_user::ResolvedUser;
 pub use resource::{Resource, ResourcePattern, is_system_collection};
 pub use restriction::Restrictions;
 pub use role::{

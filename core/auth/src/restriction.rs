@@ -49,10 +49,21 @@ impl Restrictions {
     /// Writes them as an array into the document that is open, under this name.
     pub fn append_to(&self, out: &mut DocBuilder, name: &str) {
         out.start_array(name);
+        self.push_each(out);
+        out.end();
+    }
+
+    /// Writes them as an array into the array that is open.
+    pub fn push_to(&self, out: &mut DocBuilder) {
+        out.push_array();
+        self.push_each(out);
+        out.end();
+    }
+
+    fn push_each(&self, out: &mut DocBuilder) {
         for restriction in &self.0 {
             restriction.push_to(out);
         }
-        out.end();
     }
 
     pub fn is_empty(&self) -> bool {
@@ -260,7 +271,7 @@ mod tests {
         check(address("::/129"), 12, "Invalid length in CIDR string");
         check(
             rawbson!([{}]),
-            26,
+            162,
             "At least one of 'clientSource' and/or 'serverAddress' must be set",
         );
         check(

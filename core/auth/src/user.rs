@@ -110,7 +110,8 @@ impl Credentials {
         Ok(Credentials::Scram { sha1, sha256 })
     }
 
-    fn append_to(&self, out: &mut DocBuilder) {
+    /// Writes them into the document that is open, as its field `credentials`.
+    pub fn append_to(&self, out: &mut DocBuilder) {
         out.start_document("credentials");
         match self {
             Self::External => {

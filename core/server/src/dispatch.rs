@@ -13,7 +13,7 @@ use pinion_wire::idl::GenericArguments;
 use pinion_wire::{
     Attempt, Category, ClientInfo, Command, CommandRole, Error, ErrorCode, Flags, HandlerFuture,
     Invocation, LabelContext, Message, OpContext, Prepared, Reply, Result, ServerCounters,
-    SlowLine, append_labels, check_permitted, error_reply, labels_for, namespace_named,
+    SlowLine, append_labels, check_permitted, error_reply, labels_for, namespace_named, shown_body,
 };
 
 use crate::core::ServerCore;
@@ -277,8 +277,8 @@ impl<'a> Dispatch<'a> {
         took: Duration,
         outcome: &Result<Reply>,
     ) {
-        let text =
-            to_extended_json_limited(message.body(), JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
+        let body = shown_body(ctx.command.name, message.body());
+        let text = to_extended_json_limited(&body, JsonMode::Relaxed, SLOW_COMMAND_LOG_BYTES);
         let (error, reply) = (outcome.as_ref().err(), outcome.as_ref().ok());
         let (work, written) = (ctx.work(), ctx.work().written());
         let known = |documents: u64| (documents > 0).then_some(documents);

@@ -16,7 +16,7 @@ pub use command::{
     Invocation, LogicalOp, OpContext, OpShared, OpWork, PlanReport, Prepared, Ran,
     ReadConcernSupport, Registry, Repeat, Repeatable, ReplyEpilogue, RoutedNamespace,
     ServerCounters, SlowLine, Written, check_permitted, collection_named, interruption,
-    namespace_named,
+    namespace_named, shown_body,
 };
 pub use error::{Category, Error, ErrorCode, LabelContext, Result, labels, labels_for};
 pub use host_port::HostPort;

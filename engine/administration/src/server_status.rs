@@ -18,7 +18,7 @@ use pinion_query::{OperatorKind, OperatorUses};
 use pinion_runtime::{CoreId, RuntimeStats};
 use pinion_service::cursors::{CursorCounts, cursors};
 use pinion_service::latency::LatencyValues;
-use pinion_service::members::{AuthenticationValues, authentication_counts};
+use pinion_service::login::{AuthenticationValues, authentication_counts};
 use pinion_service::metrics::{CounterValues, TopEntry, metrics};
 use pinion_service::node_info::node_info;
 use pinion_service::operator_counts;

@@ -71,8 +71,6 @@ fn settings(r: &mut Registry) {
         "setFeatureCompatibilityVersion",
         feature_compatibility::set_feature_compatibility_version,
     );
-    attach(r, "usersInfo", users::users_info);
-    attach(r, "rolesInfo", users::roles_info);
     attach(r, "dropConnections", users::drop_connections);
 }
 

@@ -13,6 +13,7 @@ use pinion_exec::write::{
 use pinion_query::{Matcher, Update};
 use pinion_runtime::LocalBoxFuture;
 use pinion_service::interrupt::{check, interruptible, is_interruption};
+use pinion_service::login::forget_users;
 use pinion_wire::idl::{Namespace, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Message, OpContext, Reply, Result};
 
@@ -31,6 +32,8 @@ pub(crate) async fn apply_ops(cmd: Invocation) -> Result<Reply> {
     let operations = operations_of(cmd.body())?;
     let mut done = Done::default();
     let applied = applying.all(&operations, 0, &mut done).await;
+    // Any of them may be about users.
+    forget_users().await;
     let mut out = Reply::new();
     match applied {
         Err(error) if is_interruption(&error) => return Err(error),

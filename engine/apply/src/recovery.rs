@@ -69,6 +69,7 @@ pub async fn recover_node(
     pinion_exec::user_write_block_store::load()
         .await
         .map_err(OpenNodeError::Catalog)?;
+    pinion_service::login::forget_users().await;
     documents_applied(WrittenDocuments::ALL).await;
     Ok(report)
 }

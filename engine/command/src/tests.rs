@@ -37,7 +37,7 @@ fn names_are_of_one_command() {
         }
     }
     assert!(find_row("nothing").is_none());
-    assert_eq!(rows().count(), 228);
+    assert_eq!(rows().count(), 229);
 }
 
 #[test]

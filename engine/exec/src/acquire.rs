@@ -23,6 +23,7 @@ use pinion_storage::{UnitId, storage};
 use pinion_wire::idl::{Namespace, ReadConcernLevel};
 use pinion_wire::{Error, ErrorCode, GateKind, OpContext, Result};
 
+use crate::access_collections::make_access_collection;
 use crate::gate_entry::enter;
 use crate::guard;
 use crate::limits::NESTED_GATE_TIMEOUT;
@@ -649,7 +650,10 @@ impl AcquiredCollection {
                 Box::pin(planning).await?;
                 None
             }
-            None => Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?,
+            None => match make_access_collection(ctx, &wanted.ns) {
+                Some(making) => making.await?,
+                None => Box::pin(ensure_collection(ctx, wanted.ns.clone())).await?,
+            },
         };
         Ok((acquire(ctx, wanted).await?, made))
     }

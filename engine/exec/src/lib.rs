@@ -14,6 +14,7 @@ mod transaction_state;
 mod tree_uses;
 
 // What of storage and of the set surrounds a command, whatever it does.
+pub mod access_collections;
 pub mod capped;
 mod cursor_reads;
 pub mod fsync_lock;

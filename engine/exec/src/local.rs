@@ -5,7 +5,7 @@
 //! again.
 
 use pinion_bson::{DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_catalog::{Uuid, core_catalog, from_fatal};
+use pinion_catalog::{Uuid, core_catalog, from_fatal, id_key, partition_of};
 use pinion_command::row;
 use pinion_merge::PART_BATCH_DOCUMENTS;
 use pinion_query::Matcher;
@@ -15,7 +15,7 @@ use pinion_wire::idl::Namespace;
 use pinion_wire::{OpContext, Result};
 
 use crate::acquire::acquire_read;
-use crate::read::{ReadRequest, open};
+use crate::read::{ReadRequest, open, read_newest};
 use crate::write::{upsert, upsert_by_id};
 
 const DATABASE: &str = "local";
@@ -47,6 +47,27 @@ pub fn document_by_id<'a>(
     id: RawBsonRef<'a>,
 ) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
     Box::pin(async move { read_by_id(Namespace::parse(ns)?, id).await })
+}
+
+/// The newest version of the document with this `_id`, which a member may have applied and not be
+/// able to show yet.
+///
+/// # Errors
+/// Those of a read.
+pub fn newest_by_id<'a>(
+    ns: &'a str,
+    id: &'a str,
+) -> LocalBoxFuture<'a, Result<Option<RawDocumentBuf>>> {
+    Box::pin(async move {
+        let acquired = acquire_read(&context("find"), Namespace::parse(ns)?, None).await?;
+        let Some(collection) = acquired.collection() else {
+            return Ok(None);
+        };
+        let key = id_key(RawBsonRef::String(id));
+        let partition = partition_of(collection, &key);
+        let found = read_newest(collection.tree(), partition, key).await?;
+        Ok(found.map(|found| pinion_catalog::stored_document(&found).to_owned()))
+    })
 }
 
 /// The document with this `_id` of the collection with this UUID, whatever that is called, if both

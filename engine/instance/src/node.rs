@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use pinion_access::{AccessTurn, KnownUsers, NodeDirectory};
 use pinion_administration::db_check::{DbCheckParameters, DbCheckTasks};
 use pinion_administration::{AutoCompact, ValidateMemory};
 use pinion_apply::applier::{CheckFollower, KeptTransactions, OpenChain};
@@ -35,7 +36,8 @@ use pinion_service::cursors::{CursorTable, cursors};
 use pinion_service::fail_points::FailPoints;
 use pinion_service::generate::Generators;
 use pinion_service::limits::SESSION_TIMEOUT;
-use pinion_service::members::{AuthenticationCounts, Conversations, MemberAccess};
+use pinion_service::login::{AuthenticationCounts, Conversations, LoginSecret, Users};
+use pinion_service::members::MemberAccess;
 use pinion_service::metrics::{Metrics, metrics};
 use pinion_service::node_info::NodeInfo;
 use pinion_service::operator_counts::OperatorCounts;
@@ -65,6 +67,7 @@ struct Shared {
     transactions: TransactionMemory,
     member_access: Option<MemberAccess>,
     tickets: NodeTickets,
+    login_secret: LoginSecret,
 }
 
 /// Sets what the modules keep on each core. The last is dropped first: what others count in, and
@@ -79,6 +82,7 @@ fn set_core_locals(shared: Shared) {
     set(shared.memory);
     set(shared.transactions);
     set(shared.tickets);
+    set(shared.login_secret);
     if let Some(access) = shared.member_access {
         set(access);
     }
@@ -106,6 +110,9 @@ fn set_core_locals(shared: Shared) {
     set(FsyncLock::default());
     set(FlowControl::default());
     set(Conversations::default());
+    set(Users::default());
+    set(KnownUsers::default());
+    set(AccessTurn::default());
     set(TimeKeys::default());
     set(Settable::<ClusterParameters>::default());
     set(UserWriteBlock::default());
@@ -149,6 +156,7 @@ fn parameter_rows() -> Vec<Row> {
 /// Attaches the handlers that every node has. Called on each core for its own registry.
 pub fn register_commands(registry: &mut Registry) {
     pinion_exec::register_commands(registry);
+    pinion_access::register_commands(registry);
     pinion_apply::register_commands(registry);
     pinion_administration::register_commands(registry);
 }
@@ -175,6 +183,7 @@ pub fn open_node(
             memory: NodeMemory::new(storage_options.cache_bytes),
             transactions: TransactionMemory::new(storage_options.cache_bytes),
             tickets: NodeTickets::default(),
+            login_secret: LoginSecret::generate(),
             info: NodeInfo {
                 options: options.process.clone(),
                 cluster_role: options.cluster_role,
@@ -189,6 +198,7 @@ pub fn open_node(
             let shared = shared.clone();
             async move {
                 set_core_locals(shared);
+                pinion_service::login::set_user_directory(Rc::new(NodeDirectory));
                 pinion_exec::guard::start();
                 pinion_exec::feature_compatibility::observe();
             }

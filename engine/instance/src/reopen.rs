@@ -20,6 +20,7 @@ use pinion_runtime::sync::Semaphore;
 use pinion_runtime::{CoreId, LocalBoxFuture, core_id, on_all_cores, timeout};
 use pinion_service::cluster_parameters::cluster_parameters;
 use pinion_service::cursors::cursors;
+use pinion_service::login::forget_users_here;
 use pinion_service::ops::ops;
 use pinion_service::parking::parking;
 use pinion_service::query_settings::query_settings;
@@ -134,4 +135,5 @@ fn forget() {
     *cluster_parameters().borrow_mut() = Default::default();
     *query_settings().borrow_mut() = Default::default();
     plan_cache().forget();
+    forget_users_here();
 }

@@ -1,14 +1,17 @@
-//! `saslStart` and its relatives, by which members of the set authenticate. There are no users, so
-//! no client does.
+//! `saslStart` and its relatives, by which clients authenticate as users, and members of the set as
+//! such.
 
-use pinion_auth::Hash;
+use pinion_auth::{Hash, MEMBER_DATABASE, MEMBER_USER, UserName};
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef, RawDocument};
 use pinion_wire::idl::{FieldReader, Path, Types, missing_field, wrong_type};
 use pinion_wire::{Error, ErrorCode, Invocation, Reply, Result};
 
-use crate::members::{
-    self, MEMBER_DATABASE, StartRequest, authentication_counts, conversations, member_access,
+use crate::login::{
+    self, About, Refused, StartRequest, Step, authentication_counts, conversations, forget_users,
+    log_out, not_enabled, user_directory,
 };
+use crate::members::member_access;
+use crate::parameters::parameters;
 
 /// The number of a connection's conversation: it has one at a time.
 const CONVERSATION: i32 = 1;
@@ -17,12 +20,7 @@ const CONVERSATION: i32 = 1;
 fn mechanism(name: &str) -> Result<Hash> {
     let known = [Hash::Sha1, Hash::Sha256];
     let found = known.into_iter().find(|hash| hash.mechanism() == name);
-    found.ok_or_else(|| {
-        Error::new(
-            ErrorCode::MECHANISM_UNAVAILABLE,
-            format!("Received authentication for mechanism {name} which is not enabled"),
-        )
-    })
+    found.ok_or_else(|| not_enabled(name))
 }
 
 /// A payload, which is text as bytes or as a string. What is no text is nothing that a mechanism
@@ -36,10 +34,16 @@ fn payload<'m>(path: Path<'_>, value: Option<RawBsonRef<'m>>) -> Result<&'m str>
     }
 }
 
-/// The reply to a client that this node refuses, whatever the reason; only the log has that.
-fn refused(cmd: &Invocation, why: &str) -> Error {
-    log_failure(cmd, why, false);
-    Error::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
+/// The reply to a client that this node refuses. The reason is in the log alone, unless it is no
+/// matter of who the client is.
+fn refused(cmd: &Invocation, refused: Refused) -> Error {
+    log_failure(cmd, &refused, false);
+    match refused {
+        Refused::Failed { .. } => {
+            Error::new(ErrorCode::AUTHENTICATION_FAILED, "Authentication failed.")
+        }
+        Refused::Error(error) => error,
+    }
 }
 
 fn skips_empty(options: Option<&RawDocument>) -> bool {
@@ -64,9 +68,9 @@ pub async fn sasl_start(cmd: Invocation) -> Result<Reply> {
         skips_empty: skips_empty(options),
         is_speculative: false,
     };
-    let step = members::start(&cmd.ctx.client, &request);
-    let step = step.map_err(|why| refused(&cmd, &why))?;
-    Ok(answer(&step.payload, step.is_done))
+    let step = login::start(&cmd.ctx.client, &request).await;
+    let step = step.map_err(|why| refused(&cmd, why))?;
+    Ok(answer(&cmd, &step))
 }
 
 /// `saslContinue`: continues it.
@@ -85,23 +89,20 @@ pub async fn sasl_continue(cmd: Invocation) -> Result<Reply> {
     if conversation != CONVERSATION {
         return protocol("sasl: Mismatched conversation id");
     }
-    let step = members::continue_with(&cmd.ctx.client, payload);
-    let step = step.map_err(|why| refused(&cmd, &why))?;
-    if step.is_done {
-        tracing::info!(target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), "Successfully authenticated as a member of the set");
-    }
-    Ok(answer(&step.payload, step.is_done))
+    let step = login::continue_with(&cmd.ctx.client, payload);
+    let step = step.map_err(|why| refused(&cmd, why))?;
+    Ok(answer(&cmd, &step))
 }
 
-fn answer(payload: &str, is_done: bool) -> Reply {
+fn answer(cmd: &Invocation, step: &Step) -> Reply {
     let mut out = Reply::new();
-    append(payload, is_done, &mut out);
+    append(cmd, step, &mut out);
     out
 }
 
 /// Starts the authentication that a hello carries: appends the answer, or nothing where it fails:
 /// the client then has to send `saslStart`, whose reply says what is wrong.
-pub(crate) fn append_speculative(
+pub(crate) async fn append_speculative(
     cmd: &Invocation,
     asked: &RawDocument,
     out: &mut DocBuilder,
@@ -122,10 +123,10 @@ pub(crate) fn append_speculative(
         skips_empty: skips_empty(reader.opt_doc("options").ok().flatten()),
         is_speculative: true,
     };
-    match members::start(&cmd.ctx.client, &request) {
+    match login::start(&cmd.ctx.client, &request).await {
         Ok(step) => {
             out.start_document("speculativeAuthenticate");
-            append(&step.payload, step.is_done, out);
+            append(cmd, &step, out);
             out.end();
         }
         Err(why) => log_failure(cmd, &why, true),
@@ -133,40 +134,104 @@ pub(crate) fn append_speculative(
     Ok(())
 }
 
-/// The mechanisms of a user, for a hello that asks for them: members have one, and there are no
-/// other users.
-pub(crate) fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) {
+/// The mechanisms of a user, for a hello that asks for them. Of one that does not exist nothing is
+/// said. `user` names one, as `Greeting::read` has checked.
+///
+/// # Errors
+/// Users cannot be read now: the client would take it for another answer.
+pub(crate) async fn append_mechanisms(user: RawBsonRef<'_>, out: &mut DocBuilder) -> Result<()> {
     authentication_counts().mechanisms_asked();
-    let is_member = match user {
+    let name = match user {
         RawBsonRef::String(name) => name
             .split_once('.')
-            .is_some_and(|(db, user)| (db, user) == (MEMBER_DATABASE, members::MEMBER_USER)),
+            .map(|(db, user)| UserName::new(user, db)),
         RawBsonRef::Document(name) => {
             let text = |part| pinion_bson::get(name, part).and_then(|part| part.as_str());
-            (text("db"), text("user")) == (Some(MEMBER_DATABASE), Some(members::MEMBER_USER))
+            text("user")
+                .zip(text("db"))
+                .map(|(user, db)| UserName::new(user, db))
         }
-        _ => false,
+        _ => None,
     };
-    if is_member && member_access().is_some() {
-        out.start_array("saslSupportedMechs")
-            .push(Hash::Sha256.mechanism())
-            .end();
+    let Some(name) = name else { return Ok(()) };
+    let mechanisms = mechanisms_of(&name).await?;
+    if !mechanisms.is_empty() {
+        out.start_array("saslSupportedMechs");
+        for hash in mechanisms {
+            out.push(hash.mechanism());
+        }
+        out.end();
     }
+    Ok(())
 }
 
-fn append(payload: &str, is_done: bool, out: &mut DocBuilder) {
+async fn mechanisms_of(name: &UserName) -> Result<Vec<Hash>> {
+    if (&*name.user, &*name.db) == (MEMBER_USER, MEMBER_DATABASE) {
+        return Ok(match member_access() {
+            Some(_) => vec![Hash::Sha256],
+            None => Vec::new(),
+        });
+    }
+    let Some(directory) = user_directory() else {
+        return Ok(Vec::new());
+    };
+    let found = directory.find(name).await?;
+    let enabled = parameters().borrow().mechanisms.enabled();
+    let has = |hash: &Hash| {
+        found
+            .as_ref()
+            .is_some_and(|user| user.credentials(*hash).is_some())
+    };
+    Ok(enabled.filter(has).collect())
+}
+
+/// Appends an answer, and logs that the client has authenticated if it has.
+fn append(cmd: &Invocation, step: &Step, out: &mut DocBuilder) {
+    if let Some(about) = &step.done {
+        log_success(cmd, about);
+    }
     let payload = RawBinaryRef {
         subtype: BinarySubtype::Generic,
-        bytes: payload.as_bytes(),
+        bytes: step.payload.as_bytes(),
     };
     out.append("conversationId", CONVERSATION)
-        .append("done", is_done)
+        .append("done", step.done.is_some())
         .append("payload", RawBsonRef::Binary(payload));
 }
 
+fn log_success(cmd: &Invocation, about: &About) {
+    let client = &cmd.ctx.client;
+    let message = match about.is_of_member() {
+        true => "Successfully authenticated as a member of the set",
+        false => "Successfully authenticated",
+    };
+    tracing::info!(
+        target: "ACCESS", id = 5_286_306u64, ctx = format!("conn{}", client.connection_id),
+        client = client.remote.map(tracing::field::display), isSpeculative = about.is_speculative,
+        isClusterMember = about.is_of_member(), mechanism = about.mechanism.mechanism(),
+        user = &*about.user.user, db = &*about.user.db, result = 0, "{message}"
+    );
+}
+
 /// The log says what was wrong.
-fn log_failure(cmd: &Invocation, why: &str, is_speculative: bool) {
-    tracing::info!(target: "ACCESS", id = 5_286_307u64, ctx = format!("conn{}", cmd.ctx.client.connection_id), client = cmd.ctx.client.remote.map(tracing::field::display), isSpeculative = is_speculative, db = cmd.db(), error = why, "Failed to authenticate");
+fn log_failure(cmd: &Invocation, refused: &Refused, is_speculative: bool) {
+    let client = &cmd.ctx.client;
+    let (about, why, code) = match refused {
+        Refused::Failed { about, why } => {
+            (about.as_ref(), &**why, ErrorCode::AUTHENTICATION_FAILED)
+        }
+        Refused::Error(error) => (None, &*error.message, error.code),
+    };
+    let user = about.map_or("", |about| &about.user.user);
+    let db = about.map_or(cmd.db(), |about| &about.user.db);
+    tracing::info!(
+        target: "ACCESS", id = 5_286_307u64, ctx = format!("conn{}", client.connection_id),
+        client = client.remote.map(tracing::field::display),
+        isSpeculative = is_speculative || about.is_some_and(|about| about.is_speculative),
+        isClusterMember = about.is_some_and(About::is_of_member),
+        mechanism = about.map_or("", |about| about.mechanism.mechanism()), user, db,
+        result = code.0, error = why, "Failed to authenticate"
+    );
 }
 
 /// `authenticate`: by certificates, of which there are none.
@@ -175,19 +240,23 @@ pub async fn authenticate(cmd: Invocation) -> Result<Reply> {
     let name = reader
         .opt_str("mechanism")?
         .ok_or_else(|| missing_field(reader.path().field("mechanism")))?;
-    Err(Error::new(
-        ErrorCode::MECHANISM_UNAVAILABLE,
-        format!("Received authentication for mechanism {name} which is not enabled"),
-    ))
+    Err(not_enabled(name))
 }
 
-/// `logout`: of the database that members authenticate on.
+/// `logout`: of the users of a database, one of which a connection is logged in as at most.
 pub async fn logout(cmd: Invocation) -> Result<Reply> {
     let reader = cmd.reader()?;
     reader.ignore(&["logout"]);
     reader.finish()?;
-    if cmd.db() == MEMBER_DATABASE {
-        cmd.ctx.client.set_member(false);
-    }
+    log_out(&cmd.ctx.client, cmd.db());
+    Ok(Reply::new())
+}
+
+/// `invalidateUserCache`: has users and roles be read again.
+pub async fn invalidate_user_cache(cmd: Invocation) -> Result<Reply> {
+    let reader = cmd.reader()?;
+    reader.ignore(&["invalidateUserCache"]);
+    reader.finish()?;
+    forget_users().await;
     Ok(Reply::new())
 }

@@ -112,8 +112,9 @@ impl Greeting {
     /// authentication. A client that streams hellos gets the next one without asking.
     ///
     /// # Errors
-    /// `speculativeAuthenticate` has a wrong type.
-    pub fn append_end(&self, cmd: &Invocation, counter: i64, out: &mut Reply) -> Result<()> {
+    /// `speculativeAuthenticate` has a wrong type; the user whose mechanisms the client asks for
+    /// cannot be read now.
+    pub async fn append_end(&self, cmd: &Invocation, counter: i64, out: &mut Reply) -> Result<()> {
         append_limits(cmd.ctx.client.connection_id, out);
         if !self.compressors.is_empty() {
             out.start_array("compression");
@@ -124,10 +125,10 @@ impl Greeting {
         }
         let reader = cmd.reader()?;
         if let Some(user) = reader.value("saslSupportedMechs") {
-            append_mechanisms(user, out);
+            Box::pin(append_mechanisms(user, out)).await?;
         }
         if let Some(asked) = reader.opt_doc("speculativeAuthenticate")? {
-            append_speculative(cmd, asked, out)?;
+            Box::pin(append_speculative(cmd, asked, out)).await?;
         }
         if cmd.exhaust_allowed && self.knows_topology {
             out.stream_next(next_await(cmd.body(), node_info().process_id, counter));

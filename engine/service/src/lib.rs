@@ -44,6 +44,9 @@ pub mod parameters;
 pub mod profile_settings;
 pub mod spill;
 
+// How connections authenticate.
+pub mod login;
+
 // Commands that any process answers.
 pub mod authenticate;
 pub mod hello;

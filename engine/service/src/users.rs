@@ -1,76 +1,32 @@
-//! `usersInfo` and `rolesInfo` of a node that has neither users nor roles of its own, and what its
-//! connections learn about themselves.
+//! What connections learn about themselves, and what they may end.
 
 use std::net::SocketAddr;
 
+use pinion_auth::{Privilege, RoleName, UserName};
 use pinion_bson::{BinarySubtype, DocBuilder, RawBinaryRef, RawBsonRef};
 use pinion_wire::{ClientInfo, Error, ErrorCode, Invocation, Reply, Result};
 
 use crate::members::{MEMBER_DATABASE, MEMBER_USER};
 use crate::node_info::node_info;
 
-/// `usersInfo`.
-pub async fn users_info(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    check_subject(&cmd, "usersInfo", "user")?;
-    for flag in [
-        "showCredentials",
-        "showCustomData",
-        "showPrivileges",
-        "showAuthenticationRestrictions",
-    ] {
-        reader.opt_safe_bool(flag)?;
+/// As whom a connection has authenticated: as a member or as a user.
+pub fn authenticated_user(client: &ClientInfo) -> Option<UserName> {
+    match client.is_member() {
+        true => Some(UserName::new(MEMBER_USER, MEMBER_DATABASE)),
+        false => client.user().map(|user| user.name().clone()),
     }
-    reader.opt_doc("filter")?;
-    reader.ignore(&["usersInfo"]);
-    reader.finish()?;
-    let mut out = Reply::new();
-    out.start_array("users").end();
-    Ok(out)
 }
 
-/// `rolesInfo`.
-pub async fn roles_info(cmd: Invocation) -> Result<Reply> {
-    let reader = cmd.reader()?;
-    check_subject(&cmd, "rolesInfo", "role")?;
-    for flag in ["showAuthenticationRestrictions", "showBuiltinRoles"] {
-        reader.opt_safe_bool(flag)?;
+/// Appends the users of a connection, of whom there is one at most, as an array.
+pub fn append_users(client: &ClientInfo, name: &str, out: &mut DocBuilder) {
+    out.start_array(name);
+    if let Some(user) = authenticated_user(client) {
+        out.push_document()
+            .append("user", &*user.user)
+            .append("db", &*user.db)
+            .end();
     }
-    // A flag, or a word for another form of the answer.
-    reader.ignore(&["rolesInfo", "showPrivileges"]);
-    reader.finish()?;
-    let mut out = Reply::new();
-    out.start_array("roles").end();
-    Ok(out)
-}
-
-/// Refuses what can name neither all users or roles, nor one, nor several.
-fn check_subject(cmd: &Invocation, command: &str, part: &str) -> Result<()> {
-    let names_one = |value: RawBsonRef<'_>| match value {
-        RawBsonRef::String(_) => true,
-        RawBsonRef::Document(name) => {
-            matches!(
-                pinion_bson::get(name, "forAllDBs"),
-                Some(RawBsonRef::Boolean(true))
-            ) || [part, "db"]
-                .iter()
-                .all(|field| matches!(pinion_bson::get(name, field), Some(RawBsonRef::String(_))))
-        }
-        _ => false,
-    };
-    let value = pinion_bson::get(cmd.body(), command);
-    let is_subject = match value {
-        Some(RawBsonRef::Array(several)) => pinion_bson::values(several).all(names_one),
-        Some(number) if pinion_wire::idl::is_number(number) => true,
-        Some(value) => names_one(value),
-        None => false,
-    };
-    if is_subject {
-        return Ok(());
-    }
-    Err(Error::bad_value(format!(
-        "{command} names a {part} by a string, by {{{part}, db}}, by an array of these, or all by 1"
-    )))
+    out.end();
 }
 
 /// `connectionStatus`.
@@ -81,23 +37,21 @@ pub async fn connection_status(cmd: Invocation) -> Result<Reply> {
     reader.finish()?;
     let mut out = Reply::new();
     out.start_document("authInfo");
-    let is_member = cmd.ctx.client.is_member();
-    for (list, name) in [
-        ("authenticatedUsers", "user"),
-        ("authenticatedUserRoles", "role"),
-    ] {
-        out.start_array(list);
-        if is_member {
-            let mut member = DocBuilder::new();
-            member
-                .append(name, MEMBER_USER)
-                .append("db", MEMBER_DATABASE);
-            out.push(&*member.finish());
-        }
-        out.end();
-    }
+    let client = &cmd.ctx.client;
+    append_users(client, "authenticatedUsers", &mut out);
+    let member = RoleName::new(MEMBER_USER, MEMBER_DATABASE);
+    let user = client.user();
+    let roles = match (&user, client.is_member()) {
+        (_, true) => std::slice::from_ref(&member),
+        (Some(user), false) => user.all_roles(),
+        (None, false) => &[],
+    };
+    RoleName::append_all(roles, &mut out, "authenticatedUserRoles");
     if privileges {
-        out.start_array("authenticatedUserPrivileges").end();
+        let shown = user
+            .as_ref()
+            .map_or(&[][..], |user| user.shown_privileges());
+        Privilege::append_all(shown, &mut out, "authenticatedUserPrivileges");
     }
     out.end();
     out.append(
@@ -142,8 +96,8 @@ pub async fn drop_connections(cmd: Invocation) -> Result<Reply> {
     Ok(Reply::new())
 }
 
-/// Without users any client that reaches a node could end it, so the sender must be on its machine,
-/// or a member with the set's key.
+/// Nothing is denied to any user, so a client could end each node that it reaches: the sender must
+/// be on its machine, or a member with the set's key.
 ///
 /// # Errors
 /// `Unauthorized`.

@@ -76,7 +76,9 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     greeting.append_beginning(&mut out);
     out.append(role, true).append("msg", "isdbgrid");
     append_topology_version(topology.counter(), &mut out);
-    greeting.append_end(cmd, topology.counter(), &mut out)?;
+    greeting
+        .append_end(cmd, topology.counter(), &mut out)
+        .await?;
     Ok(out)
 }
 

@@ -116,7 +116,7 @@ fn member_warning(options: &Options) -> Option<&'static str> {
             "--transitionToAuth lets members of the replica set in that have no key of its key file"
         }
         Some(_) => {
-            "--keyFile is for the members of the replica set alone. There are no users: no client has to authenticate, and every client can read and write all data"
+            "--keyFile is for the members of the replica set alone. Access control is not enabled: users can log in, but no client has to, and every client can read and write all data"
         }
     })
 }

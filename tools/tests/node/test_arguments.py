@@ -108,14 +108,22 @@ def bulk(op):
     return {"bulkWrite": 1, "ops": [op], "nsInfo": NS_INFO}
 
 
-# What a node that is alone and has no users refuses, whatever it says.
+# What a node that is alone refuses, whatever it says.
 REFUSED = {name: code for code, names in {
     20: ["fsyncUnlock"],
     76: ["replSetGetStatus", "replSetGetConfig", "replSetGetRBID", "replSetInitiate", "replSetReconfig", "replSetStepDown", "replSetStepUp", "replSetFreeze",
          "replSetMaintenance", "replSetSyncFrom", "replSetAbortPrimaryCatchUp", "appendOplogNote", "dbCheck"],
-    115: ["createUser", "updateUser", "dropUser", "grantRolesToUser", "revokeRolesFromUser", "createRole", "updateRole", "dropRole", "grantPrivilegesToRole",
-          "revokePrivilegesFromRole", "grantRolesToRole", "revokeRolesFromRole"],
 }.items() for name in names}
+
+# Of elements that are names, which 1 is none of.
+NAMES = LIST.but({"array"}, 2)
+SOME_NAMES = NAMES.required().but({"empty array"}, 2)
+PRIVILEGE = {"resource": {"db": "args", "collection": ""}, "actions": ["find"]}
+# Of a user or role that is not there.
+USER_CHANGES = {
+    "pwd": STRING.but({"empty string"}, 2)(11), "customData": OBJECT(2, 11), "roles": NAMES(11), "digestPassword": BOOL(11),
+    "mechanisms": LIST.but({"empty array"}, 2)(11), "authenticationRestrictions": LIST(11)}
+ROLE_CHANGES = {"privileges": LIST(31), "roles": NAMES(2, 31), "authenticationRestrictions": LIST(31)}
 
 SEARCHES = ["createSearchIndexes", "updateSearchIndex", "dropSearchIndex", "listSearchIndexes"]
 
@@ -315,7 +323,7 @@ COMMANDS = {
         "validateDBMetadata": ANY, "apiParameters": OBJECT.required()(40414, 40415), "db": STRING(73), "collection": STRING(73)}),
     "reIndex": ("args", {"reIndex": "nosuch"}, {"reIndex": NAME(26)}),
     "filemd5": ("args", {"filemd5": 1}, {"filemd5": ANY, "root": STRING(73), "partialOk": SAFE_BOOL(238), "md5state": unsupported(BINARY)}),
-    "usersInfo": ("args", {"usersInfo": 1}, {"usersInfo": ANY(2), "showCredentials": SAFE_BOOL, "showPrivileges": SAFE_BOOL, "filter": OBJECT}),
+    "usersInfo": ("args", {"usersInfo": 1}, {"usersInfo": ANY(2), "showCredentials": SAFE_BOOL, "showPrivileges": SAFE_BOOL(20), "filter": OBJECT}),
     "dropConnections": ("admin", {"dropConnections": 1, "hostAndPort": []}, {"dropConnections": ANY, "hostAndPort": LIST.required()}),
     "applyOps": ("admin", {"applyOps": []}, {"applyOps": Rule({"empty array"}), "alwaysUpsert": FLAG(6711601)}),
     "logRotate": ("admin", {"logRotate": 1}, {"logRotate": Rule(NUMBERS | STRINGS).but(STRINGS, 4)}),
@@ -351,6 +359,25 @@ COMMANDS = {
     "rolesInfo": ("args", {"rolesInfo": 1}, {
         "rolesInfo": Rule(STRINGS | NUMBERS | {"empty array"}, 2), "showAuthenticationRestrictions": SAFE_BOOL, "showBuiltinRoles": SAFE_BOOL}),
     **{name: ("args", {name: 1}, {name: ANY}) for name in ("dropAllUsersFromDatabase", "dropAllRolesFromDatabase")},
+    "invalidateUserCache": ("admin", {"invalidateUserCache": 1}, {"invalidateUserCache": ANY}),
+    "createUser": ("args", {"createUser": "u", "pwd": "p", "roles": []}, {
+        "createUser": STRING.required().but({"empty string"}, 12)(51003), "pwd": STRING.but(ABSENT | {"empty string"}, 2)(51003),
+        "roles": NAMES.required()(51003), "customData": OBJECT(51003), "digestPassword": BOOL(2, 51003), "mechanisms": LIST.but({"empty array"}, 2)(51003),
+        "authenticationRestrictions": LIST(51003)}),
+    "updateUser": ("args", {"updateUser": "nosuch", "customData": {}}, {"updateUser": STRING.required()(11), **USER_CHANGES}),
+    "dropUser": ("args", {"dropUser": "nosuch"}, {"dropUser": STRING.required()(11)}),
+    **{name: ("args", {name: "nosuch", "roles": ["read"]}, {name: STRING.required()(11), "roles": SOME_NAMES(11)})
+       for name in ("grantRolesToUser", "revokeRolesFromUser")},
+    "createRole": ("args", {"createRole": "r", "privileges": [], "roles": []}, {
+        "createRole": STRING.required().but({"empty string"}, 2)(51002), "privileges": LIST.required()(51002), "roles": NAMES.required()(51002),
+        "authenticationRestrictions": LIST(51002)}),
+    "updateRole": ("args", {"updateRole": "nosuch", "roles": []}, {"updateRole": STRING.required()(31), **ROLE_CHANGES}),
+    "dropRole": ("args", {"dropRole": "nosuch"}, {"dropRole": STRING.required()(31)}),
+    **{name: ("args", {name: "nosuch", "roles": ["read"]}, {name: STRING.required()(31), "roles": SOME_NAMES(31)})
+       for name in ("grantRolesToRole", "revokeRolesFromRole")},
+    **{name: ("args", {name: "nosuch", "privileges": [PRIVILEGE]}, {
+        name: STRING.required()(31), "privileges": LIST.required().but({"empty array"}, 2)(31)})
+       for name in ("grantPrivilegesToRole", "revokePrivilegesFromRole")},
     **{name: ("args", {name: "c"}, {name: NAME.but({"string"}, 31082)}) for name in SEARCHES},
     **{name: ("args", {name: "c", tokens: {}}, {
         name: NAME.but({"string"}, 26), tokens: OBJECT.required().but(OBJECTS, code),
@@ -385,6 +412,7 @@ UNDO = {
         "setParameter": 1, "notablescan": False, "quiet": False, "ttlMonitorEnabled": True, "enableFlowControl": True, "cursorTimeoutMillis": 600_000,
         "ttlMonitorSleepSecs": 60, "numInitialSyncAttempts": 10, "temporarilyUnavailableMaxRetries": 10})],
     "planCacheSetFilter": [("args", {"planCacheClearFilters": "c"})],
+    "createUser": [("args", {"dropAllUsersFromDatabase": 1})], "createRole": [("args", {"dropAllRolesFromDatabase": 1})],
     "an index of collMod": [("args", {"collMod": "c", "index": {"name": "a_1", "hidden": False, "prepareUnique": False}})],
 }
 # They make a collection where they succeed.

@@ -107,7 +107,7 @@ def test_the_start_says_what_a_key_file_is_for(three):
         with node.client(directConnection=True) as client:
             return " ".join(json.loads(line)["msg"] for line in client.admin.command("getLog", "startupWarnings")["log"])
 
-    assert "There are no users" in warnings(three.nodes[0])
+    assert "Access control is not enabled" in warnings(three.nodes[0])
     with three.member(three.nodes[0]) as client:
         parsed = client.admin.command("getCmdLineOpts")["parsed"]
         assert parsed["security"]["keyFile"] == three.nodes[0].options[-1]

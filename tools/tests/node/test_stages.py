@@ -38,13 +38,6 @@ def test_documents_are_sorted_by_what_is_known_beside_them(client):
     assert [d["_id"] for d in found] == [9, 5, 0]
 
 
-def test_users_are_refused_by_name(client):
-    for name in ("createUser", "dropUser", "createRole", "grantPrivilegesToRole"):
-        with pytest.raises(OperationFailure) as caught:
-            client.stages.command(name, "x")
-        assert caught.value.code == 115 and name in caught.value.details["errmsg"]
-
-
 def test_merge_writes_a_batch_whole_also_where_a_document_fails(client):
     source, target = client.stages.source, client.stages.target
     source.insert_many([{"_id": i} for i in range(5)])

@@ -6,9 +6,11 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use pinion_auth::ResolvedUser;
 use pinion_bson::{RawDocument, RawDocumentBuf};
 use pinion_clock::Timestamp;
 
+use super::login::Login;
 use super::spec::CommandSpec;
 use super::work::OpWork;
 use crate::error::{Error, ErrorCode, Result};
@@ -28,6 +30,8 @@ pub struct ClientInfo {
     metadata: OnceLock<ClientMetadata>,
     /// It has authenticated as a member of this node's replica set.
     is_member: AtomicBool,
+    /// The user that it has authenticated as.
+    login: Login,
     /// Its hello says that another node opened the connection.
     says_internal: AtomicBool,
 }
@@ -40,6 +44,7 @@ impl ClientInfo {
             local: Some(local),
             metadata: OnceLock::new(),
             is_member: AtomicBool::new(false),
+            login: Login::default(),
             says_internal: AtomicBool::new(false),
         }
     }
@@ -52,6 +57,7 @@ impl ClientInfo {
             local: None,
             metadata: OnceLock::new(),
             is_member: AtomicBool::new(false),
+            login: Login::default(),
             says_internal: AtomicBool::new(false),
         }
     }
@@ -69,6 +75,24 @@ impl ClientInfo {
     /// Makes it a member's, or a client's again.
     pub fn set_member(&self, is_member: bool) {
         self.is_member.store(is_member, Ordering::Relaxed);
+    }
+
+    /// The user that the connection is logged in as, as it was when it was last looked up.
+    pub fn user(&self) -> Option<Arc<ResolvedUser>> {
+        self.login.user()
+    }
+
+    /// The generation of that user; 0 where there is none.
+    pub fn user_generation(&self) -> u64 {
+        self.login.generation()
+    }
+
+    /// Makes it that of a user, or of none.
+    ///
+    /// # Panics
+    /// If the generation of the user is 0.
+    pub fn set_user(&self, user: Option<Arc<ResolvedUser>>) {
+        self.login.set(user);
     }
 
     /// Whether the sender is the node itself, or a member that has authenticated.

@@ -1,5 +1,6 @@
 //! The codes with which errors of the crates below are answered.
 
+use pinion_auth::AccessError;
 use pinion_bson::{Fault, InvalidBson};
 use pinion_clock::{AdvanceError, VerifyError};
 
@@ -13,6 +14,12 @@ impl From<InvalidBson> for Error {
             _ => ErrorCode::INVALID_BSON,
         };
         Error::new(code, invalid.to_string())
+    }
+}
+
+impl From<AccessError> for Error {
+    fn from(error: AccessError) -> Error {
+        Error::new(ErrorCode(error.code.number()), error.message)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Settings that the cores of this node keep a copy of: what another member has changed of them
 //! takes effect when it is applied.
 
+use pinion_auth::ADMIN_DATABASE;
 use pinion_bson::{RawDocument, get};
 use pinion_catalog::ApplyMode;
 use pinion_exec::cluster_parameter_store::reload;
@@ -8,6 +9,7 @@ use pinion_exec::concern::{self, forget_everywhere};
 use pinion_exec::placement::{WrittenDocuments, documents_applied};
 use pinion_exec::{user_write_block, user_write_block_store};
 use pinion_service::cluster_parameters;
+use pinion_service::login::{forget_users, holds_users};
 use pinion_wire::idl::Namespace;
 
 /// Which of them applied entries have written.
@@ -19,6 +21,8 @@ pub(super) struct Changed {
     parameters: bool,
     /// What is blocked of the work of users.
     user_writes: bool,
+    /// Users and roles.
+    users: bool,
     /// What a shard or config server keeps of its cluster.
     cluster: WrittenDocuments,
 }
@@ -30,6 +34,7 @@ impl Changed {
         self.concerns |= named == concern::SETTINGS;
         self.parameters |= named == cluster_parameters::COLLECTION;
         self.user_writes |= ns.as_str() == user_write_block::NAMESPACE;
+        self.users |= holds_users(ns);
         self.cluster.note(ns, || id_of(operation));
     }
 
@@ -38,6 +43,7 @@ impl Changed {
         self.concerns |= db == concern::SETTINGS.0;
         self.parameters |= db == cluster_parameters::COLLECTION.0;
         self.user_writes |= db == "config";
+        self.users |= db == ADMIN_DATABASE;
         let first = pinion_bson::elements(command).next();
         let collection = first.and_then(|(_, value)| value.as_str());
         self.cluster.note_command(db, collection);
@@ -50,6 +56,9 @@ impl Changed {
         }
         if self.concerns {
             forget_everywhere().await;
+        }
+        if self.users {
+            forget_users().await;
         }
         if mode == ApplyMode::Secondary {
             documents_applied(self.cluster).await;

@@ -117,6 +117,7 @@ pub fn end_clone() -> LocalBoxFuture<'static, Result<()>> {
         pinion_catalog::end_copy().await?;
         storage.checkpoint().await.map_err(from_fatal)?;
         pinion_exec::concern::forget_everywhere().await;
+        pinion_service::login::forget_users().await;
         pinion_catalog::begin_builds().await?;
         documents_applied(WrittenDocuments::ALL).await;
         pinion_exec::user_write_block_store::load().await?;

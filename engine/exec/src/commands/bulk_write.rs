@@ -11,6 +11,7 @@ use pinion_command::syntax::{
 use pinion_query::Variables;
 use pinion_service::command_checks::check_batch_size;
 use pinion_service::cursors::BULK_WRITE_CURSOR;
+use pinion_service::login::{forget_users, holds_users};
 use pinion_service::metrics::metrics;
 use pinion_service::session_ids::is_in;
 use pinion_wire::idl::{
@@ -248,7 +249,12 @@ pub(crate) async fn bulk_write(cmd: Invocation) -> Result<Reply> {
         targets,
         last: None,
     };
-    bulk.run(&ops).await?;
+    let has_users = bulk.targets.iter().any(|target| holds_users(&target.ns));
+    let ran = bulk.run(&ops).await;
+    if has_users {
+        forget_users().await;
+    }
+    ran?;
     if let Some(retryable) = bulk.retryable.take() {
         bulk.replies.retried = retryable.take_retried();
         retryable.end();

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocumentBuf};
+use pinion_bson::{DateTime, DocBuilder, RawBsonRef, RawDocument, RawDocumentBuf};
 use pinion_catalog::{BuildInfo, ClosedBy, GateAccess, GateMode, core_catalog, stored_document};
 use pinion_query::Matcher;
 use pinion_runtime::{CoreId, Queue, submit_to};
@@ -13,9 +12,11 @@ use pinion_service::cursors::{ShownCursor, cursors};
 use pinion_service::node_info::node_info;
 use pinion_service::ops::{OpSnapshot, ops};
 use pinion_service::parameters::server_counters;
+use pinion_service::users::{append_users, authenticated_user};
 use pinion_wire::idl::{is_generic_argument, truthy};
 use pinion_wire::{
     ClientInfo, Error, ErrorCode, GateKind, Invocation, OpWork, Reply, Result, namespace_named,
+    shown_body,
 };
 
 use super::first_stage::Shown;
@@ -36,7 +37,7 @@ pub(crate) async fn current_op(cmd: Invocation) -> Result<Reply> {
         match name {
             "$all" => shown.idle_connections = truthy(value),
             "$truncateOps" => shown.truncated = truthy(value),
-            // There are no users, so every operation is every client's own.
+            // Nothing is denied to any user, so every operation is every client's own.
             "$ownOps" => {}
             name if is_generic_argument(name) => {}
             name => {
@@ -201,6 +202,9 @@ fn of_client(client: &ClientInfo, active: bool) -> DocBuilder {
     }
     out.append("active", active)
         .append("currentOpTime", iso_now().as_str());
+    if authenticated_user(client).is_some() {
+        append_users(client, "effectiveUsers", &mut out);
+    }
     out
 }
 
@@ -251,7 +255,8 @@ fn describe(op: &OpSnapshot, shown: Shown, around: Around<'_>) -> RawDocumentBuf
     let ns = namespace_named(ctx.command, &ctx.db, stored_document(&op.command));
     out.append("op", ctx.command.op.name())
         .append("ns", ns.as_str());
-    append_command(&mut out, "command", &op.command, shown);
+    let command = shown_body(ctx.command.name, stored_document(&op.command));
+    append_command(&mut out, "command", &command, shown);
     if let Some(transaction) = around.transaction {
         append_transaction(&mut out, transaction);
     }
@@ -446,7 +451,8 @@ fn append_cursor(out: &mut DocBuilder, cursor: &ShownCursor, shown: Shown) {
         .append("noCursorTimeout", cursor.no_timeout)
         .append("tailable", cursor.tailable)
         .append("awaitData", cursor.awaits_data);
-    append_command(out, "originatingCommand", &cursor.originating, shown);
+    let originating = stored_document(&cursor.originating);
+    append_command(out, "originatingCommand", originating, shown);
     if let Some(op_id) = cursor.used_by {
         out.append("operationUsingCursorId", op_id);
     }
@@ -455,13 +461,13 @@ fn append_cursor(out: &mut DocBuilder, cursor: &ShownCursor, shown: Shown) {
 
 /// A command document; where that is asked for it is cut when it is large: a batch of inserts would
 /// fill the reply.
-fn append_command(out: &mut DocBuilder, name: &str, command: &Bytes, shown: Shown) {
+fn append_command(out: &mut DocBuilder, name: &str, command: &RawDocument, shown: Shown) {
     const MOST_BYTES: usize = 1024;
-    if !shown.truncated || command.len() <= MOST_BYTES {
-        out.append(name, stored_document(command));
+    if !shown.truncated || command.as_bytes().len() <= MOST_BYTES {
+        out.append(name, command);
         return;
     }
-    let mut text = pinion_query::document_text(stored_document(command));
+    let mut text = pinion_query::document_text(command);
     let mut end = MOST_BYTES;
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -11,14 +11,15 @@ use pinion_clock::Timestamp;
 use pinion_runtime::call_on;
 use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::interruptible;
+use pinion_service::login::is_user_current;
 use pinion_service::metrics::{OpClass, metrics};
 use pinion_service::profile_settings::profiles;
 use pinion_service::session_table::session_table;
 use pinion_storage::{Key, Partition, ReadAt, TreeId, storage};
 use pinion_wire::idl::{Lsid, Namespace, ReadConcernLevel};
 use pinion_wire::{
-    Attempt, Handler, HandlerFuture, Invocation, LogicalOp, Pattern, Repeat, Repeatable, Reply,
-    Result,
+    Attempt, ClientInfo, Handler, HandlerFuture, Invocation, LogicalOp, Pattern, Repeat,
+    Repeatable, Reply, Result,
 };
 
 use super::cursors::{Left, append_batch, append_cursor};
@@ -198,6 +199,8 @@ pub(super) async fn run(cmd: &Invocation, express: Express<'_>) -> Result<Ran> {
             after: concern.after_cluster_time,
             sent: placement::sent_for(&cmd.ctx, acquired.ns()),
             is_filtered: placement::is_filtered(&cmd.ctx),
+            client: cmd.ctx.client.clone(),
+            user_generation: cmd.ctx.client.user_generation(),
             ns: acquired.into_ns(),
         };
         let repeat = Box::new(RepeatedFind(Rc::new(find)));
@@ -245,6 +248,9 @@ struct FindById {
     sent: Option<SentVersions>,
     /// Whether documents that the shard does not own are passed over.
     is_filtered: bool,
+    /// The connection, and which user it was that sent the first one.
+    client: Arc<ClientInfo>,
+    user_generation: u64,
 }
 
 impl FindById {
@@ -260,6 +266,11 @@ impl FindById {
                 None | Some(ReadConcernLevel::Local | ReadConcernLevel::Available)
             )
         }
+    }
+
+    /// Whether the connection is that of the same user, who is as then.
+    fn is_of_same_user(&self) -> bool {
+        self.client.user_generation() == self.user_generation && is_user_current(&self.client)
     }
 
     /// What the shard owns of the collection, where documents may be others'.
@@ -312,7 +323,7 @@ impl RepeatedFind {
         if profiles().borrow().is_on() || !is_writable() || fail_points().any_is_on() {
             return None;
         }
-        if !find.reads_newest() {
+        if !find.reads_newest() || !find.is_of_same_user() {
             return None;
         }
         let seen = peek(&find.ns, GateAccess::Read, |collection| {

@@ -50,7 +50,7 @@ async fn answer(cmd: &Invocation, role: &str) -> Result<Reply> {
     if node_info().cluster_role == ClusterRole::Config {
         out.append("configsvr", CONFIG_SERVER_MODE);
     }
-    greeting.append_end(cmd, counter, &mut out)?;
+    greeting.append_end(cmd, counter, &mut out).await?;
     Ok(out)
 }
 

@@ -45,6 +45,7 @@ use pinion_service::command_checks::check_retryable;
 use pinion_service::counter::Counter;
 use pinion_service::fail_points::fail_points;
 use pinion_service::interrupt::poll_once;
+use pinion_service::login::{forget_users, refresh_user};
 use pinion_service::members;
 use pinion_service::metrics::{Counters, Gauge, Metrics, OpClass, metrics};
 use pinion_service::ops::ops;
@@ -101,6 +102,7 @@ async fn run(cmd: Invocation, handler: Handler) -> Result<Reply> {
         Some(inside) if !cmd.command.spec.during_reopen => Some(inside),
         _ => Box::pin(park(&cmd)).await?,
     };
+    refresh_user(&cmd.ctx.client).await;
     if fail_points().any_is_on() {
         let handled = |cmd| run_counted(cmd, handler);
         return Box::pin(pinion_service::fail_points::around(cmd, handled)).await;
@@ -193,6 +195,10 @@ async fn run_counted(mut cmd: Invocation, handler: Handler) -> Result<Reply> {
     }
     if let Err(error) = &result {
         count_failure(metrics, &ctx, error);
+        if concern::may_write_users(&ctx) {
+            // Some of its statements may have taken place.
+            forget_users().await;
+        }
     }
     result
 }

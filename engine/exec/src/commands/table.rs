@@ -94,4 +94,9 @@ fn attach_authentication(r: &mut Registry) {
     attach(r, "saslContinue", authenticate::sasl_continue);
     attach(r, "authenticate", authenticate::authenticate);
     attach(r, "logout", authenticate::logout);
+    attach(
+        r,
+        "invalidateUserCache",
+        authenticate::invalidate_user_cache,
+    );
 }

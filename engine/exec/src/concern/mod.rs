@@ -19,6 +19,7 @@ pub use counts::{ConcernCounts, ConcernValues, WriteKind, concern_counts};
 pub use defaults::{Change, DefaultsCache, SETTINGS, STORED_AS, default_concerns};
 pub use defaults::{forget_everywhere, has_default_write_concern};
 pub(crate) use read::{confirm, prepare_transaction};
+pub(crate) use write::may_write_users;
 pub use write::{
     acknowledge, append_write_concern, complete_outcome, count_writes, wait_for_check,
     wait_for_setting, written,

@@ -2,16 +2,18 @@
 
 use std::rc::Rc;
 
+use pinion_auth::ADMIN_DATABASE;
 use pinion_bson::{DocBuilder, RawDocumentBuf};
 use pinion_catalog::from_fatal;
 use pinion_clock::Timestamp;
 use pinion_runtime::Duration;
 use pinion_service::interrupt::{interruptible, is_interruption};
+use pinion_service::login::forget_users;
 use pinion_service::metrics::{Counters, Gauge, metrics};
 use pinion_service::session_ids::is_in;
 use pinion_storage::storage;
 use pinion_wire::idl::{WriteConcern, WriteConcernW};
-use pinion_wire::{Error, ErrorCode, OpContext, Reply, Result};
+use pinion_wire::{CommandClass, Error, ErrorCode, OpContext, Reply, Result};
 
 use super::counts::{Source, WriteKind};
 use super::defaults::{self, DefaultConcerns, SETTINGS};
@@ -89,14 +91,29 @@ fn is_majority(concern: &WriteConcern) -> bool {
     concern.w == Some(WriteConcernW::Majority)
 }
 
+/// Whether a command of a client may have written collections that users are stored in, as far as
+/// its row and its database say that. Statements of a transaction may not, and writes of several
+/// collections look at their names.
+pub(crate) fn may_write_users(ctx: &OpContext) -> bool {
+    let spec = ctx.command;
+    let may_be_of_admin = match spec.namespace.names_databases() {
+        true => spec.class != CommandClass::Write,
+        false => &*ctx.db == ADMIN_DATABASE,
+    };
+    may_be_of_admin && spec.supports_write_concern && !spec.in_transaction.ends()
+}
+
 /// Notes that a command has written at `ts`, and has every core see what that may have changed of
-/// the default concerns.
+/// the default concerns and of users.
 pub async fn written(ctx: &OpContext, ts: Timestamp) {
     ctx.wrote(ts);
     let db = &*ctx.db;
     let may_be_settings = db == SETTINGS.0 || ctx.command.namespace.names_databases();
     if may_be_settings && is_member() {
         defaults::forget_everywhere().await;
+    }
+    if may_write_users(ctx) {
+        forget_users().await;
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is written of an operation, in MongoDB's form.
 
 use pinion_bson::{DateTime, DocBuilder, JsonMode, RawBsonRef, RawDocument, RawDocumentBuf};
-use pinion_wire::{Error, ExplainedCommand, LogicalOp, OpContext, OpWork};
+use pinion_service::users::{append_users, authenticated_user};
+use pinion_wire::{Error, ExplainedCommand, LogicalOp, OpContext, OpWork, shown_body};
 
 use crate::limits::PROFILED_COMMAND_BYTES;
 
@@ -24,7 +25,8 @@ impl Ended<'_> {
         let work = self.ctx.work();
         let mut out = DocBuilder::new();
         out.append("op", self.op.name()).append("ns", self.ns);
-        append_command(&mut out, "command", self.command);
+        let command = shown_body(self.ctx.command.name, self.command);
+        append_command(&mut out, "command", &command);
         if let Some(originating) = work.originating() {
             let originating = pinion_catalog::stored_document(originating);
             append_command(&mut out, "originatingCommand", originating);
@@ -67,8 +69,9 @@ impl Ended<'_> {
         if let Some(name) = client.app_name() {
             out.append("appName", name);
         }
-        // There are no users on this node.
-        out.start_array("allUsers").end().append("user", "");
+        append_users(client, "allUsers", &mut out);
+        let user = authenticated_user(client).map(|user| user.to_string());
+        out.append("user", user.as_deref().unwrap_or(""));
         out.finish()
     }
 

@@ -46,4 +46,5 @@ mod started_again;
 mod topology;
 mod transactions;
 mod ttl;
+mod users;
 mod validate;

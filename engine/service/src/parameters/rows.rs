@@ -9,6 +9,7 @@ use pinion_runtime::Duration;
 use pinion_wire::idl::f64_lossy;
 use pinion_wire::{Error, ErrorCode, Result, ServerCounters};
 
+use super::authentication::{self, Mechanisms, ScramIterations};
 use super::log_verbosity::{self, LogControl};
 use super::memory;
 use super::row::{Row, Setting};
@@ -31,6 +32,9 @@ pub struct Parameters {
     pub enable_test_commands: bool,
     /// What an automation agent calls the deployment; kept for it.
     pub automation_service_descriptor: Box<str>,
+    /// By which users may authenticate.
+    pub mechanisms: Mechanisms,
+    pub scram_iterations: ScramIterations,
 }
 
 impl Default for Parameters {
@@ -42,6 +46,8 @@ impl Default for Parameters {
             spilling_min_available_bytes: MIN_SPACE_BESIDE_SPILLS_BYTES,
             enable_test_commands: false,
             automation_service_descriptor: "".into(),
+            mechanisms: Mechanisms::default(),
+            scram_iterations: ScramIterations::default(),
         }
     }
 }
@@ -67,10 +73,10 @@ pub fn test_commands_enabled() -> bool {
 
 /// The rows of this crate.
 pub fn rows() -> Vec<Row> {
-    [&ROWS[..], &memory::ROWS].concat()
+    [&ROWS[..], &authentication::ROWS, &memory::ROWS].concat()
 }
 
-const ROWS: [Row; 12] = [
+const ROWS: [Row; 11] = [
     Row::always(
         "allowDiskUseByDefault",
         |_, name, out| {
@@ -81,9 +87,6 @@ const ROWS: [Row; 12] = [
             Ok(setting(move |p| p.allow_disk_use_by_default = allows))
         },
     ),
-    Row::never("authenticationMechanisms", |_, name, out| {
-        out.start_array(name).end();
-    }),
     Row::always(
         "automationServiceDescriptor",
         |_, name, out| {

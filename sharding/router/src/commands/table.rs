@@ -160,6 +160,11 @@ fn conversation(r: &mut Registry) {
     attach(r, "saslContinue", authenticate::sasl_continue);
     attach(r, "authenticate", authenticate::authenticate);
     attach(r, "logout", authenticate::logout);
+    attach(
+        r,
+        "invalidateUserCache",
+        authenticate::invalidate_user_cache,
+    );
 }
 
 fn diagnostics(r: &mut Registry) {
@@ -177,8 +182,6 @@ fn diagnostics(r: &mut Registry) {
     attach(r, "listCommands", listing::list_commands);
     attach(r, "features", listing::features);
     attach(r, "profile", profile::profile);
-    attach(r, "usersInfo", users::users_info);
-    attach(r, "rolesInfo", users::roles_info);
     attach(r, "connectionStatus", users::connection_status);
     attach(r, "dropConnections", users::drop_connections);
     attach(r, "shutdown", shutdown::shutdown);

@@ -4,7 +4,7 @@
 use pinion_process::options::{OptionSpec, Shape, Support, no, yes};
 
 const NO_SECURITY: &str = "encryption is not available in this version";
-const NO_USERS: &str = "there are no users in this version, so no client has to authenticate";
+const NO_USERS: &str = "users can log in to this version, but what they may do is not enforced";
 
 /// Every option that mongod documents and Pinion has, and those that it refuses by name.
 pub(super) const OPTIONS: &[OptionSpec] = &[

@@ -44,7 +44,7 @@ pub fn member_auth(reader: &Reader, of: KeyFileUse) -> Result<Option<MemberAuth>
     };
     if of == KeyFileUse::OfSet && reader.last("replSet").is_none() {
         return Err(OptionError(
-            "--keyFile needs --replSet: it is for the members of a set, and there are no users who could authenticate otherwise".into(),
+            "--keyFile needs --replSet: it is for the members of a set, and clients authenticate without it".into(),
         ));
     }
     let keys = read(&name).map_err(OptionError)?;

@@ -75,7 +75,7 @@ impl CurrentOp {
                         "$currentOp supports targetAllNodes parameter only for sharded clusters",
                     ));
                 }
-                // There are no users and no other nodes.
+                // Nothing is denied to any user, and there are no other nodes.
                 _ => {}
             }
         }

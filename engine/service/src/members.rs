@@ -2,20 +2,15 @@
 //! what they alone may send.
 //!
 //! Members authenticate as MongoDB's do: by SCRAM-SHA-256, as the user `__system` of the database
-//! `local`, whose password is the key. There are no other users, so a connection that did not
-//! authenticate is a client, which may do all that is not a member's.
-
-mod conversation;
-mod counts;
+//! `local`, whose password is the key. A connection that did not authenticate, or did as a user, is
+//! a client, which may do all that is not a member's.
 
 use std::fmt;
 use std::rc::Rc;
 
 use pinion_auth::{Hash, ITERATIONS, Secrets};
-use pinion_wire::{Error, ErrorCode, Invocation, Result};
+use pinion_wire::{Error, ErrorCode, Invocation, Result, shown_body};
 
-pub use conversation::{Conversations, StartRequest, continue_with, conversations, start};
-pub use counts::{AuthenticationCounts, AuthenticationValues, authentication_counts};
 pub use pinion_auth::{MEMBER_DATABASE, MEMBER_USER, MemberAuth};
 
 use crate::limits::REFUSED_COMMAND_BYTES;
@@ -50,6 +45,14 @@ impl MemberAccess {
             salt,
         }
     }
+
+    pub(crate) fn salt(&self) -> &[u8] {
+        &self.salt
+    }
+
+    pub(crate) fn secrets(&self) -> &[Secrets] {
+        &self.secrets
+    }
 }
 
 /// How other members prove to be that; `None` where they have not to.
@@ -75,7 +78,8 @@ pub fn check(cmd: &Invocation) -> Result<()> {
 
 #[cold]
 fn refused(cmd: &Invocation) -> Error {
-    let body = pinion_bson::RawBsonRef::Document(cmd.body());
+    let body = shown_body(cmd.name(), cmd.body());
+    let body = pinion_bson::RawBsonRef::Document(&body);
     let mut command = pinion_query::value_text(body);
     let mut end = command.len().min(REFUSED_COMMAND_BYTES);
     while !command.is_char_boundary(end) {
